@@ -1,5 +1,5 @@
 // The arithmetic of a cell on one line: as attnscope/views/walk/cell.py writes it.
-import { fixed, MINUS, sizedText } from "./format";
+import { fixed, MINUS, NOT_KNOWN, sizedText } from "./format";
 import type { Head } from "./model";
 
 export function weightText(weight: number): string {
@@ -29,14 +29,14 @@ export function arithmetic(head: Head, query: number, key: number): string {
     if (unit.scaling && logit !== undefined && logit !== -Infinity) parts.push(unit.scaling, `= ${sizedText(logit)}`);
   } else if (logit !== undefined && logit !== -Infinity) parts.push(`scaled ${sizedText(logit)}`);
   if (unit.masked.includes(query)) return [...parts, "→ masked: no key is allowed"].join(" ");
-  if (masked === -Infinity) return [...parts, "→ not allowed by the mask: weight 0"].join(" ");
+  if (masked === -Infinity && !weight) return [...parts, "→ not allowed by the mask: weight 0"].join(" ");
   if (weight === undefined) {
     const least = head.least(query);
-    if (least === undefined) return parts.join(" ") || "not known";
+    if (least === undefined) return parts.join(" ") || NOT_KNOWN;
     return [...parts, `weight at most ${weightText(least)} (not among the listed sources)`].join(" ");
   }
   if (Number.isNaN(weight)) return [...parts, "→ no weight"].join(" ");
-  if (logit !== undefined && masked !== undefined) {
+  if (logit !== undefined && masked !== undefined && !mean) {
     const sink = head.statistics(query).some(([name]) => name === "sink") ? " with the sink" : "";
     parts.push(`→ e^${sizedText(logit)} / Σ${sink} = ${weightText(weight)}`);
   } else parts.push(`${parts.length ? "→ " : ""}${head.scene.record.measure} ${weightText(weight)}`);

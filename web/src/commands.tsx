@@ -74,7 +74,6 @@ export function Commands({ title, commands, words, leave }: CommandsProps) {
           type="search"
           autofocus
           placeholder="find a command"
-          aria-label="Find a command"
           onInput={(event) => setFilter(event.currentTarget.value)}
         />
       )}

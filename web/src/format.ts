@@ -64,6 +64,7 @@ export interface Palette {
   ticks: number[];
   marks: string; // what a number below a ramp means
   original: string; // what a picture without a map is
+  patch: string; // what a number of a map is
   mixing: { colour: number; brightness: number; faintest: number; steep: number; fullest: number }; // of a map on a picture
   ratio: number; // of the largest to the smallest number of a logarithmic scale
 }
@@ -151,6 +152,8 @@ export function scaleOf(numbers: ArrayLike<number>, signed: boolean): Scale {
 export const probabilityText = (share: number): string =>
   share > 0 && share < 0.0005 ? "<0.1 %" : `${fixed(100 * share, 1)} %`;
 
+export const NOT_ALLOWED = "not allowed";
+export const NOT_KNOWN = "not known";
 const NO_WEIGHT = "·"; // exactly zero, or not allowed by the mask
 
 // What a cell of a stage says: as views/numbers.py writes it.

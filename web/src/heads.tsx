@@ -127,10 +127,10 @@ export function HeadsPanel(props: PanelProps) {
           say={(r, c) => {
             const name = scene.headName(r, c);
             const seen = lens?.[r]![c];
-            if (lens) return seen ? sayOf(scene, seen) : `${name}: nothing but sinks`;
+            if (lens) return seen ? sayOf(scene, seen) : `${name}: ${words.rests}`;
             if (strength) {
               const known = roles!.names[role(r, c)];
-              return `${name}: ${known ? `${known} ${fixed(strength.at(r, c), 2)}` : "no clear role"}`;
+              return `${name}: ${known ? `${known} ${fixed(strength.at(r, c), 2)}` : words.unclear}`;
             }
             if (values)
               return `${name}: ${displays[place.display]} ${inPercent ? `${percent(values.at(r, c))}, ` : ""}${exactText(values.at(r, c))}${inPercent ? "" : ending}`;
@@ -219,7 +219,7 @@ export function HeadsPanel(props: PanelProps) {
                   </li>
                 ),
             )}
-            <li>? no clear role</li>
+            <li>? {words.unclear}</li>
           </ul>
         )}
       </div>

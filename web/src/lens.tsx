@@ -2,7 +2,7 @@
 import { useMemo, useRef } from "preact/hooks";
 import { weightText } from "./arithmetic";
 import { Bar, Dim, Term, Typed, Word } from "./elements";
-import { probabilityText, sizedText } from "./format";
+import { NOT_KNOWN, probabilityText, sizedText } from "./format";
 import type { Head, Scene } from "./model";
 import { type PanelProps, stacked } from "./panel";
 import { percent } from "./pictures";
@@ -88,7 +88,7 @@ export const useLens = (scene: Scene, display: string, spot: Spot): (Seen | null
 const LISTED = 9; // heads with a key of their own
 
 const amountOf = ({ weight, bound }: Seen) =>
-  Number.isNaN(weight) ? "not known" : `${bound ? "at most " : ""}${weightText(weight)}`;
+  Number.isNaN(weight) ? NOT_KNOWN : `${bound ? "at most " : ""}${weightText(weight)}`;
 
 export const sayOf = (scene: Scene, seen: Seen): string =>
   `${seen.name}: ${scene.queryAxis.name(seen.query)} ← ${scene.keyAxis.name(seen.key)}: ${amountOf(seen)}`;
@@ -106,6 +106,9 @@ const sizeOf = (effect: number) => Math.abs(effect) || 0;
 // The rank of a head among all.
 const rankOf = (all: ArrayLike<number>, own: number) =>
   Array.from(all, sizeOf).filter((size) => size > sizeOf(all[own]!)).length + 1;
+
+// How many heads have a rank: a mean has none.
+const countOf = (all: ArrayLike<number>) => Array.from(all).filter(Number.isFinite).length;
 
 function effectText(scene: Scene, value: number): string {
   const { ending } = scene.ofCuts!;
@@ -154,7 +157,7 @@ function Effect({ scene, seen, words, glossary, about }: PanelProps & { seen: (S
               without it, <Moved scene={scene} own={own} words={words} />
             </>
           )}
-          {effectText(scene, all[own]!)}, number {rankOf(all, own)} of {all.length} heads.{" "}
+          {effectText(scene, all[own]!)}, number {rankOf(all, own)} of {countOf(all)} heads.{" "}
           {most && size(most) > size(about) && (
             <>
               {[strong.length, most.name, effectText(scene, all[most.index]!)].reduce(
@@ -204,7 +207,11 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
           , a <Term title={props.glossary.sinks}>sink</Term>
         </>
       )}
-      {about === most && (alone ? most.passed && words.ofRow : words.ofCell)}.
+      {about === most &&
+        (alone
+          ? most.passed && words.ofRow
+          : words[seen.flat().some((one) => one?.bound && one.weight > most.weight) ? "ofListed" : "ofCell"])}
+      .
       {name !== scene.headName(layer, head) && (
         <>
           {" "}
@@ -213,7 +220,7 @@ function Matters(props: PanelProps & { seen: (Seen | null)[][] }) {
           </button>
         </>
       )}
-      {(!alone || place.headChosen) && <Effect {...props} about={about} />}
+      {(!alone || place.headChosen) && !/m/.test(name) && <Effect {...props} about={about} />}
     </p>
   );
 }
@@ -276,7 +283,7 @@ export function LensList(props: PanelProps & { seen: (Seen | null)[][] }) {
       {spot.key === null && !strong.some((one) => scene.sinks.has(one.key)) && <li class="dim">{words.past}</li>}
       {all && strong.length > 0 && (
         <li class="small effects">
-          <Term title={glossary.effect}>effect of a cut</Term> · rank of {all.length}
+          <Term title={glossary.effect}>effect of a cut</Term> · rank of {countOf(all)}
         </li>
       )}
       {strong.map((one, rank) => (

@@ -3,7 +3,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { type Matrix, matrixOf } from "./data";
 import { Dim, HeadNav, Scrolling, Small, Term, Token } from "./elements";
-import { cellText, digitsFor, digitsText, exactText, fixed, type Scale, scaleOf } from "./format";
+import { cellText, digitsFor, digitsText, exactText, fixed, NOT_ALLOWED, type Scale, scaleOf } from "./format";
 import { Heat, type HeatProps, type Label, nameOf } from "./heat";
 import { Axis, type Head, type Scene, type SceneData, shownStage, stageName } from "./model";
 import { type Compared, type PanelProps, stacked, weightScale } from "./panel";
@@ -55,13 +55,17 @@ function difference(first: Head | null, second: Head | null, stage: string): Dif
     found[n] = x === y ? 0 : y - x;
     if (!Number.isFinite(found[n])) found[n] = Number.NaN;
   }
+  const matrix = matrixOf(found, rows.length, columns.length);
   const forbidden = (r: number, c: number) => {
     const [row, column] = cell(r, c);
-    return [first, second].every(
-      (head, side) => column[side]! < 0 || head.cell("masked", row[side]!, column[side]!) === -Infinity,
+    return (
+      !matrix.at(r, c) && // a mean reads what a part of it may
+      [first, second].every(
+        (head, side) => column[side]! < 0 || head.cell("masked", row[side]!, column[side]!) === -Infinity,
+      )
     );
   };
-  return { matrix: matrixOf(found, rows.length, columns.length), rows, columns, pairs, forbidden };
+  return { matrix, rows, columns, pairs, forbidden };
 }
 
 const LISTED = 10; // rows
@@ -236,7 +240,6 @@ function Exactness({ head, words }: { head: Head | null; words: Record<string, s
   return <span class={head.exact ? "badge" : "badge rounded"}>{text}</span>;
 }
 
-const NOT_ALLOWED = "not allowed";
 const WEIGHTS: Scale = { low: 0, high: 1, signed: false, shape: "sqrt" };
 
 export function matrixProps(
@@ -256,7 +259,9 @@ export function matrixProps(
     const { hatched } = scene.record;
     const forbidden =
       hatched || (known && (stage === "masked" || stage === "weights"))
-        ? (r: number, c: number) => (hatched ? matrix.at(r, c) === 0 : known!.at(r, c) === -Infinity) && !masked.has(r)
+        ? (r: number, c: number) =>
+            (hatched ? matrix.at(r, c) === 0 : known!.at(r, c) === -Infinity && !(matrix.at(r, c) > 0)) &&
+            !masked.has(r)
         : undefined;
     const say = (r: number, c: number) => {
       const value = matrix.at(r, c);

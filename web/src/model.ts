@@ -359,17 +359,21 @@ export class Head {
     return this.listed(query)?.at(-1)?.measures.weight;
   }
 
+  // The weights of a row by key; null if the page does not hold them all.
+  private exactRow(query: number) {
+    const weights = this.stage("weights");
+    const row = query - this.unit.start;
+    if (!weights || row < 0 || row >= weights.rows) return null;
+    const start = weights.offset + row * weights.columns;
+    return weights.data.subarray(start, start + weights.columns);
+  }
+
   // All weights of a row by source; null if the page does not hold them.
   wholeRow(query: number): (ArrayLike<number> & Iterable<number>) | null {
-    const weights = this.stage("weights");
     const { keyAxis, sourceAxis, record, store } = this.scene;
     if (keyAxis.length !== sourceAxis.length) return null;
-    const row = query - this.unit.start;
-    if (weights && row >= 0 && row < weights.rows)
-      return weights.data.subarray(
-        weights.offset + row * weights.columns,
-        weights.offset + (row + 1) * weights.columns,
-      );
+    const exact = this.exactRow(query);
+    if (exact) return exact;
     const rounded = record.pictures?.rows;
     const unit =
       rounded?.units.findIndex(([layer, head]) => layer === this.unit.at[0] && head === this.unit.at[1]) ?? -1;
@@ -441,15 +445,12 @@ export class Head {
 
   // Calls `use` for the weights of a row: all of them, or those that are listed.
   eachShare(query: number, use: (key: number, share: number) => void) {
-    const weights = this.stage("weights");
-    const row = query - this.unit.start;
-    if (weights && row >= 0 && row < weights.rows) {
-      const start = weights.offset + row * weights.columns;
-      for (let key = 0; key < weights.columns; key++) {
-        const share = weights.data[start + key]!;
+    const exact = this.exactRow(query);
+    if (exact)
+      exact.forEach((share, key) => {
         if (share > 0) use(key, share);
-      }
-    } else for (const { key, measures } of this.listed(query) ?? []) if (key !== undefined) use(key, measures.weight!);
+      });
+    else for (const { key, measures } of this.listed(query) ?? []) if (key !== undefined) use(key, measures.weight!);
   }
 
   // These weights by key.

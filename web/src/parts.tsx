@@ -1,7 +1,7 @@
 // Draws the nodes of attnscope/views/page/rendering.py: elements, and panels with a matrix. All text becomes text nodes.
 import type { Data, Ref } from "./data";
 import { Dim, type Tree, tree } from "./elements";
-import { cellText, type Digits, exactText, type Scale } from "./format";
+import { cellText, type Digits, exactText, NOT_ALLOWED, type Scale } from "./format";
 import { Heat, type Label, nameOf } from "./heat";
 import { Pictures } from "./pictures";
 import { Walk } from "./walk";
@@ -81,7 +81,7 @@ function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
   const say = (r: number, c: number) => {
     const value = at(r, c);
     if (said) return said[r]![c]!;
-    const shown = masked.has(r) ? "masked" : value === -Infinity ? "not allowed" : exactText(value);
+    const shown = masked.has(r) ? "masked" : value === -Infinity ? NOT_ALLOWED : exactText(value);
     return `${nameOf(rows[r]!)} ← ${nameOf(columns[c]!)}: ${shown}`;
   };
   return (

@@ -144,8 +144,6 @@ export function PictureCanvas(props: CanvasProps) {
   );
 }
 
-const ON_PATCH = "of the row on one patch";
-
 export interface PicturesNode {
   caption: Tree[];
   maps: {
@@ -202,7 +200,7 @@ export function Pictures({ node, data }: { node: PicturesNode; data: Data }) {
       {small && <Small>below each: {node.facts}</Small>}
       <Ramp
         scale={node.relative ? { ...node.maps[0]!.scale, high: 1 } : node.maps[0]!.scale}
-        legend={node.relative ? `1: ${node.relative}` : ON_PATCH}
+        legend={node.relative ? `1: ${node.relative}` : palette.patch}
       />
     </section>
   );
@@ -323,10 +321,9 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
   const say = () => {
     if (!pointed || !head) return "";
     const [grid, [r, c]] = pointed;
-    const weight = mapOf(head, grid, query)?.at(r, c);
-    const known = weight === undefined || Number.isNaN(weight) ? "no token" : percent(weight);
-    const number = head.exact && weight !== undefined && !Number.isNaN(weight) ? ` (${exactText(weight)})` : "";
-    return `${grids[grid]!.name} row ${r}, column ${c}: ${known}${number} of the row`;
+    const weight = mapOf(head, grid, query)?.at(r, c) ?? Number.NaN;
+    const known = `${percent(weight)}${head.exact ? ` (${exactText(weight)})` : ""} of the row`;
+    return `${grids[grid]!.name} row ${r}, column ${c}: ${Number.isNaN(weight) ? "no token" : known}`;
   };
   return (
     <section class="card matrix-panel picture-panel" aria-label="picture">
@@ -405,7 +402,7 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
       <p class="said-patch" aria-live="polite">
         {say()}
       </p>
-      <Ramp scale={scale} legend={ON_PATCH} />
+      <Ramp scale={scale} legend={palette.patch} />
     </section>
   );
 }

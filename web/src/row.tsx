@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { arithmetic, weightText } from "./arithmetic";
 import { Dialog } from "./commands";
 import { Bar, BarHeading, Dim, Scrolling, Small, Term, Token } from "./elements";
-import { exactText, fixed, sizedText } from "./format";
+import { exactText, fixed, NOT_ALLOWED, NOT_KNOWN, sizedText } from "./format";
 import type { Label } from "./heat";
 import type { Head, Scene } from "./model";
 import type { Compared, PanelProps, Pointed } from "./panel";
@@ -16,7 +16,7 @@ function BothSides({ compared, at, stage }: { compared: Compared; at: Pointed; s
     if (!head || query < 0 || key < 0) return undefined;
     return stage === "weights" ? head.weight(query, key) : head.cell(stage, query, key);
   });
-  const write = (value: number | undefined) => (value === undefined ? "not known" : sizedText(value, 3));
+  const write = (value: number | undefined) => (value === undefined ? NOT_KNOWN : sizedText(value, 3));
   const moved = first === undefined || second === undefined ? Number.NaN : second - first;
   return (
     <p class="arithmetic" data-sides>
@@ -203,10 +203,11 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
   const masked = scene.keyAxis.tokenLabels.map((_, key) => head.cell("masked", query, key) ?? Number.NaN);
   const most = Math.max(...masked.filter((score) => !Number.isNaN(score)));
   const best = masked.indexOf(most);
-  const weight = head.cell("weights", query, best);
-  const known = stages.includes("masked") && stages.includes("weights") && Number.isFinite(most) && weight;
-  const sink = head.statistics(query).find(([name]) => name === "sink")?.[1];
   const weigh = (key: number) => head.cell("weights", query, key) ?? 0;
+  const weight = weigh(best);
+  // a mean of rows is no softmax
+  const known = !/m/.test(head.unit.name) && stages.includes("masked") && Number.isFinite(most) && weight;
+  const sink = head.statistics(query).find(([name]) => name === "sink")?.[1];
   const order = masked.map((score, key) => [score, key] as const).sort((a, b) => weigh(b[1]) - weigh(a[1]));
   const write = (value: number) => sizedText(value, 4);
   return (
@@ -244,13 +245,13 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
                         {stage === "weights"
                           ? write(Math.exp(score - most))
                           : score === -Infinity && stage === "masked"
-                            ? "not allowed"
+                            ? NOT_ALLOWED
                             : write(head.cell(stage, query, key)!)}
                       </td>
                     ))}
-                    <td>{write(head.cell("weights", query, key)!)}</td>
+                    <td>{write(weigh(key))}</td>
                     <td class="bars">
-                      <Bar share={head.cell("weights", query, key)!} />
+                      <Bar share={weigh(key)} />
                     </td>
                   </tr>
                 ))}

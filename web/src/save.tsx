@@ -78,7 +78,7 @@ function asSvg(props: HeatProps, title: string, subtitle: string): string {
       width={width}
       height={height}
       viewBox={`0 0 ${width} ${height}`}
-      font-family="Helvetica, Arial, sans-serif"
+      font-family="sans-serif"
     >
       <title>{title}</title>
       <rect width={width} height={height} fill="#fff" />
@@ -174,7 +174,7 @@ export function exportsOf(
   place: Place,
   key: number | null,
   command: string,
-  help: Record<string, string>,
+  { stageHelp, words }: { stageHelp: Record<string, string>; words: Record<string, string> },
   say: (text: string) => void,
 ): { copies: Command[]; saves: Command[] } {
   const copies: Command[] = [];
@@ -184,7 +184,7 @@ export function exportsOf(
       key,
       name,
       group: "Copy",
-      run: async () => say((await copy(text())) ? `copied: ${name}` : "the browser did not let this page copy"),
+      run: async () => say((await copy(text())) ? `copied: ${name}` : words.uncopied!),
     });
   const saved = (key: string, name: string, file: string, type: string, text: () => string) =>
     saves.push({
@@ -208,7 +208,7 @@ export function exportsOf(
     if (!map) copied("r", "the row (CSV)", () => asCsv(props.rows, props.columns, matrix, query));
     copied("m", "the matrix (CSV)", csv);
     copied("n", "the matrix (NumPy)", () => asNumpy(matrix));
-    const svg = () => asSvg(props, `${head.unit.name} ${what}`, help[what]!);
+    const svg = () => asSvg(props, `${head.unit.name} ${what}`, stageHelp[what]!);
     saved("f", "the matrix as a figure (SVG)", `${file}.svg`, "image/svg+xml", svg);
     saved("m", "the matrix as a table (CSV)", `${file}.csv`, "text/csv", csv);
     saved("n", "the matrix as code (NumPy)", `${file}.py`, "text/x-python", () => asNumpy(matrix));

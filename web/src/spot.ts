@@ -32,7 +32,8 @@ export interface Bounds {
   masks: number;
   layers: number;
   heads: number;
-  first: [number, number]; // the head to go to from a text with other heads
+  has: (layer: number, head: number) => unknown; // whether the page has a head
+  first: [number, number]; // the head to go to in place of one that it lacks
   queries: number;
   keys: number;
   stages: string[];
@@ -47,7 +48,7 @@ const cycle = (items: string[], item: string, step: number) =>
   items[turn(Math.max(0, items.indexOf(item)) + step, items.length)]!;
 
 export function fitSpot(spot: Spot, b: Bounds): Spot {
-  const [layer, head] = spot.layer < b.layers && spot.head < b.heads ? [spot.layer, spot.head] : b.first;
+  const [layer, head] = b.has(spot.layer, spot.head) ? [spot.layer, spot.head] : b.first;
   return {
     text: clamp(spot.text, b.texts),
     mask: clamp(spot.mask, b.masks),
@@ -94,8 +95,12 @@ export function apply(place: Place, name: string, b: Bounds, value?: number | st
     });
   };
   const head = (step: number): Place => {
-    const n = turn(spot.layer * b.heads + spot.head + step, b.layers * b.heads);
-    return at({ layer: Math.floor(n / b.heads), head: n % b.heads });
+    let { layer, head } = spot;
+    do {
+      const n = turn(layer * b.heads + head + step, b.layers * b.heads);
+      [layer, head] = [Math.floor(n / b.heads), n % b.heads];
+    } while (!b.has(layer, head));
+    return at({ layer, head });
   };
   const by = /^previous/.test(name) ? -1 : 1;
   const steps: Record<string, () => Place> = {

@@ -55,6 +55,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       masks: node.masks.length,
       layers: layers.length,
       heads: heads.length,
+      has: (layer, head) => scene.head(layer, head),
       first,
       queries: scene.queryAxis.length,
       keys: scene.keyAxis.length,
@@ -144,8 +145,9 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     } else if (name === "follow") {
       const query =
         key === null || !scene.record.aligned ? undefined : scene.queryAxis.find(scene.keyAxis.tokenPositions[key]!);
-      if (query === undefined || !spot.layer) return say(words.embeddings!);
-      const layer = spot.layer - 1;
+      const { layers } = scene.record;
+      const layer = layers.indexOf(+layers[spot.layer]! - 1);
+      if (query === undefined || layer < 0) return say(words[layers[spot.layer] ? "below" : "embeddings"]!);
       const next = strongestWriter(scene, layer, query);
       if (!next) return say(words.alone!);
       setPlace((now) => visit(now, { ...now.spot, layer, query, ...next }));
@@ -220,7 +222,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       return fitted({ ...now, spot: other, pinned: null });
     });
   const listed = (): Command[] => {
-    const { copies, saves } = exportsOf(scene, head, panel.place, key, command, node.stageHelp, say);
+    const { copies, saves } = exportsOf(scene, head, panel.place, key, command, node, say);
     const all = node.keys.flatMap(({ name: action, help, spelled, group, together }) => {
       const [name, key] = (dialog === "help" && together) || [help, spelled];
       return dialog === "help" && together === null ? [] : { name, key, group, run: () => act(action) };

@@ -128,6 +128,9 @@ def _arithmetic(
             meaning = "this key is allowed"
         if np.isneginf(cells).any():
             meaning = f"{NO_WEIGHT}{TIE}is not allowed"
+            weights = head.stages.get("weights")
+            if weights is not None and (weights[np.isneginf(cells)] > 0).any():
+                meaning += " in one or more of them"
         return f"{mean}{source}; {meaning}"
     masked = "; masked: no key is allowed" if head.fully_masked else ""
     if stage == "output":

@@ -50,6 +50,7 @@ def as_html(parts: Iterable[Any], title: str) -> Iterator[bytes]:
         "ticks": TICKS,
         "marks": "a tick has the colour of its number",
         "original": "the picture, as the model saw it",
+        "patch": "of the row on one patch",
         "ratio": LARGEST_RATIO,
         "mixing": MIXING,
     }

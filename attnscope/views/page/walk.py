@@ -80,7 +80,7 @@ _STAGES = {
     "scores": "q·k, before scaling",
     "scaled": "scores × scale",
     "masked": "scaled; hatched is not allowed",
-    "weights": "softmax of masked; a row sums to 1",
+    "weights": "softmax of masked",
     "map": "map of weights between runs of tokens",
 }
 _PHRASES = {
@@ -101,9 +101,10 @@ _WORDS = {
     "pair": "is the query. Now click the key: another word or part of the text.",
     # of the strongest head
     "ofCell": ", the most of all heads",
+    "ofListed": ", the most of the heads that list it",
     "ofRow": ", the most of this row in any head, past sinks and the word itself",
     # how many are listed, which of them has the largest effect, and how large that is
-    "more": "Of the {} heads that have most of it, {} matters most: {}.",
+    "more": "Of the {} heads that are known to have most of it, {} matters most: {}.",
     "open": "Open",
     "begin_roles": "Point at a word or tap it: what it reads is coloured. Click a head: its matrix opens.",
     "begin_patch": "Click a patch, or a word: what it reads is coloured. Point at a patch: its weight. Click a head: its map.",
@@ -154,7 +155,7 @@ _WORDS = {
     "another": "pinned: go to another head, with [ and ] or a click, to compare it with this one",
     "weights": "Only weights are known of this head; its map shows them.",
     "none": "This page does not hold this stage of this head.",
-    "notAllowed": "The mask forbids this cell: 0 in every head.",
+    "notAllowed": "The mask forbids this cell: 0 in every head whose scores this page holds.",
     # what is said of the scale, and of a key that leads nowhere
     "sqrt": "colours follow the root of weights",
     "linear": "colours follow weights",
@@ -162,13 +163,17 @@ _WORDS = {
     "sinks": "sinks are in the scale",
     "sinkless": "sinks are out of the scale",
     "embeddings": "nothing is below: this layer reads embeddings",
+    "below": "this page does not show it in the layer below",
     "unfound": "nothing was found",
+    "unclear": "no clear role",
+    "uncopied": "the browser did not let this page copy",
+    "rests": "nothing that is listed but sinks and itself",
     "alone": "in the layer below, it reads sinks and itself alone",
     "pin": "compare other heads with this one (c)",
     "unpin": "no longer compare heads with this one (c)",
     "lines": "Queries on the left, sources on the right",
     "text": "The text; arrow keys go from token to token",
-    "unexplained": "This page does not hold the scores of this row, or it may attend to no key.",
+    "unexplained": "This page does not hold the scores of this row, it is a mean of rows, or it may attend to no key.",
 }
 _FULLER = "A fuller colour is a stronger role."
 # Help of actions that do something else, or less, than in a terminal.

@@ -87,7 +87,8 @@ def cell_numbers(scene: Scene, head: WalkHead, query: int, key: int) -> CellNumb
     log_total = log_sum(head, query)
     return CellNumbers(
         stages,
-        None if masked is None else masked != -inf,
+        # of a mean, some may be allowed to read what others are not
+        None if masked is None else masked != -inf or stages.get("weights", 0.0) > 0,
         query in head.masked_rows,
         log_total,
         largest_masked(head, query, log_total),
@@ -250,7 +251,12 @@ def weight_of_cell(scene: Scene, head: WalkHead | None, query: int, key: int) ->
 
 
 def log_sum(head: WalkHead, query: int) -> float | None:
-    """Return log Σ e^masked over the row and its sink, from the largest cell: log Σ = masked − log α."""
+    """Return log Σ e^masked over the row and its sink, from the largest cell: log Σ = masked − log α.
+
+    A mean of rows has none: it is no softmax.
+    """
+    if "mean" in (head.layer, head.head):
+        return None
     masked = head.row("masked", query)
     weights = head.row("weights", query)
     if masked is None or weights is None or not weights.size or np.isnan(weights).all():

@@ -9,7 +9,8 @@ GLOSSARY: dict[str, str] = {
     "scores": "q·k, the product of query and key, before scaling.",
     "scaled": "Scores × scale, with soft-cap and position bias if the model has them.",
     "masked": "Scaled scores; cells that the mask forbids are −∞, and hatched.",
-    "weights": "Softmax of the masked scores: how much of its output a query takes from each key; a row sums to 1.",
+    "weights": "Softmax of the masked scores: how much of its output a query takes from each key; a row sums to 1, "
+    "with its sink if the head has one.",
     "weight": "The share, from 0 to 1, that a query takes from a key; others call it attention, and formulas α.",
     "value": "weight·‖v‖ (α·‖v‖): the weight times the length of what is read.",
     "projected": "weight·‖v W‖ (α·‖v W‖): the length of what this head writes from there.",
