@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -125,3 +126,34 @@ def test_a_layer_that_a_page_lacks_is_not_said_to_be_embeddings(open_page, tmp_p
         page = open_page(path).page
         page.keyboard.press("Enter")
         assert shows(page, "document.querySelector('.said').textContent", said)
+
+
+def test_a_page_of_a_question_begins_at_its_cell_and_calls_a_difference_so(open_page, tmp_path):
+    question = ["heads", SHORT, "--query", "walked", "--key", "river"]
+    weights = attnscope.inspect(SHORT, layer="all", head="all", stages="weights").weights[:, :, 10]
+    for options, name, values in (
+        ([], "weight", weights[..., 4]),
+        (["--against", "bank"], "difference", weights[..., 4] - weights[..., 1]),
+    ):
+        path = tmp_path / f"{name}.html"
+        assert main([*question, *options, "-o", str(path), "--quiet"]) == 0
+        page = open_page(path).page
+        layer, head = np.unravel_index(np.abs(values).argmax(), values.shape)
+        assert page.locator("#where").text_content() == f"L{layer}H{head}"
+        cell = page.locator(".matrix-panel p.cell").text_content()
+        assert cell.startswith("10 walked ← 4 river: ")
+        assert number(cell.rsplit(": ")[-1]) == pytest.approx(weights[layer, head, 4], abs=1e-6)
+        answer = page.locator(".heads-panel .answer").text_content()
+        most = f"{values[layer, head]:.2f}".replace("-", "−")
+        assert answer.startswith(f"Largest {name}: L{layer}H{head} {most}, then ")
+        said = page.locator(".heads-panel p.cell").text_content()
+        assert said.startswith(f"L{layer}H{head}: {name} ")
+
+
+def test_the_command_of_a_matrix_shows_a_matrix(open_page, tmp_path, capsys):
+    path = tmp_path / "page.html"
+    assert main(["compare", SHORT, "--summary", "-o", str(path), "--quiet"]) == 0
+    command = open_page(path).page.locator(".command code").text_content()
+    capsys.readouterr()
+    assert main(shlex.split(command)[1:]) == 0
+    assert "weights" in capsys.readouterr().out

@@ -182,8 +182,11 @@ def present_measured_page(
         yield from present_measured(measured, settings)
         yield from _both_kinds(settings.every_head or [], settings)
         return
-    numbers = [HeadNumber(measured.measure, measured.meaning, measured.values)]
+    name = measured.measure if measured.contrast is None else "difference"
+    numbers = [HeadNumber(name, measured.meaning, measured.values)]
     text = measured.texts[0]
-    query = text.queries[0] if text.keys is not None and text.queries else None
-    heads = HeadsOfPage(measured.measure, numbers, queries=[query])
+    query, key = None, None
+    if text.keys and text.queries:
+        query, key = text.queries[0], text.keys[0]
+    heads = HeadsOfPage(name, numbers, queries=[query], key=key)
     yield from with_walk(present_measured(measured, settings), settings.every_head, heads)

@@ -41,6 +41,7 @@ class HeadsOfPage:
     role_texts: Sequence[int] = ()  # number of the text that a head of each role is shown on
     # position of the row to begin at in each text; None for that of a page of the text
     queries: Sequence[int | None] = (None,)
+    key: int | None = None  # position of the key to begin at; None for the strongest of the row
     # number of the text that is made of ids, which no command can spell; None for none
     of_ids: int | None = None
 
@@ -112,6 +113,9 @@ def _shown(
         start = scene.start
     else:
         start = scene.queries.places.get(query, scene.start)
+    start_key = scene.start_key
+    if heads.key is not None:
+        start_key = scene.keys.places.get(heads.key)
     shown_roles = roles() or scene.roles
     if heads.display == "roles" and shown_roles is not None and shown_roles.rows is not None:
         row = int(shown_roles.rows[scene.first])
@@ -126,6 +130,7 @@ def _shown(
         roles=shown_roles,
         display=heads.display,
         start=start,
+        start_key=start_key,
         command=command,
     )
 

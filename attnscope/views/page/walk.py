@@ -695,7 +695,7 @@ def _comparison(walk: Walk, variant: Variant) -> str:
     if scene.unit == "spans" and scene.command is None:
         return ""
     if walk.compared_by is not None:
-        return walk.compared_by.spell(left_out=walk.selects)
+        return walk.compared_by.spell(left_out=(*walk.selects, "summary"))
     reference, *others = source.masks
     if not others:
         return ""
