@@ -264,6 +264,28 @@ def test_without_a_template_pictures_come_first(models, tmp_path: Path) -> None:
         attnscope.inspect("<image> <image>", image=picture(), model=str(tmp_path))
 
 
+def test_two_pictures_have_the_marks_that_the_model_knows_between_them(tmp_path: Path) -> None:
+    model = ROWS["qwen2_vl"].save(tmp_path)
+    pictures = [picture(), picture(seed=1)]
+    text = attnscope.inspect(
+        QUESTION, image=pictures, model=str(tmp_path), layer="all", head="all", stages="weights"
+    )
+    (found,) = text.data.texts
+    pad = "<|vision_start|><|image_pad|><|vision_end|>"
+    assert found.text == f"{pad}{pad}{QUESTION}"
+    processor = open_processor(tmp_path, model.config)
+    processor.recorded = Recorded()
+    inputs = processor(images=pictures, text=[found.text], return_tensors="pt")
+    assert inputs["input_ids"][0].tolist() == [token.id for token in found.tokens]
+    with torch.no_grad():
+        expected = torch.stack(model(**inputs, output_attentions=True).attentions)[:, 0]
+    np.testing.assert_allclose(text.weights, expected.numpy(), atol=2e-6)
+    with pytest.raises(UsageError, match="no token is between two pictures"):
+        attnscope.inspect(
+            f"<|image_pad|><|image_pad|>{QUESTION}", image=pictures, model=str(tmp_path)
+        )
+
+
 def test_a_model_without_a_processor_is_refused(models, tmp_path: Path) -> None:
     ROWS["llava"].save(tmp_path)
     (tmp_path / "preprocessor_config.json").unlink(missing_ok=True)

@@ -50,6 +50,7 @@ _LARGEST = 1 << 26  # bytes of a file of settings, which may list a vocabulary
 _SIZES = "image_sizes"
 _PATCHES = "image_grid_thw"  # frames, rows and columns of the patches of each picture
 _COLUMN_AND_ROW = "image_position_ids"  # those of each patch of each picture; −1 for padding
+_KINDS = "mm_token_type_ids"  # runs of tokens that are patches, which some models count
 _NOT_INPUTS = ("input_ids", "attention_mask", "labels")
 
 
@@ -198,6 +199,7 @@ class PromptReader:
         grids = []
         pictures = [medium for medium in opened if not isinstance(medium, Clip)]
         n_clips = 0
+        last = -1  # position of the last patch
         for index, (file, offset, medium) in enumerate(
             zip(text.media, recorded.offsets, opened, strict=True)
         ):
@@ -206,6 +208,10 @@ class PromptReader:
                 self.model.config, processor, "video" if is_clip else "image"
             )
             positions = _within(self.tokenizer, ids, recorded, offset, placeholder)
+            if _KINDS in inputs and positions[0] == last + 1 > 0:
+                message = "no token is between two pictures, which transformers takes for one"
+                raise UsageError(message, where=text.where, hint="write something between them")
+            last = positions[-1]
             of_file = partial(ImageGrid, file.name, index, len(opened))
             if is_clip:
                 values = recorded.video_values or {}
@@ -261,7 +267,8 @@ class PromptReader:
                 rendered = render_chat(chat, templates, text.where).text
                 if rendered.count(image) == count:
                     return typed(rendered), True
-            return typed(image * count + text.text), False
+            before, after = _marks(self.model.config, processor.tokenizer)
+            return typed(f"{before}{image}{after}" * count + text.text), False
         if placeholders != count:
             message = (
                 f"the text has {placeholders} places for pictures ({image}), and {count} are given"
@@ -304,6 +311,16 @@ class PromptReader:
         return recorded, {
             name: np.asarray(value) for name, value in made.items() if hasattr(value, "shape")
         }
+
+
+def _marks(config: Any, tokenizer: Any) -> tuple[str, str]:
+    """Return what a model reads before and after a picture; empty if its config names no such tokens."""
+    for kind in ("vision", "image"):
+        ids = [getattr(config, f"{kind}_{end}_token_id", None) for end in ("start", "end")]
+        if all(isinstance(token_id, int) for token_id in ids):
+            before, after = tokenizer.convert_ids_to_tokens(ids)
+            return before, after
+    return "", ""
 
 
 def _placeholder(config: Any, processor: Any, kind: str) -> int:
