@@ -60,7 +60,9 @@ def test_the_head_that_the_answer_is_about_opens_with_a_click(opened):
 def test_of_a_cell_that_the_mask_forbids_the_page_says_so(opened):
     page = opened(CAUSAL)
     click_cell(page.locator("#panel-matrix"), 1, 4)
-    assert shows(page, MATTERS, "The mask forbids this cell: 0 in every head.")
+    assert shows(
+        page, MATTERS, "The mask forbids this cell: 0 in every head whose scores this page holds."
+    )
     click_cell(page.locator("#panel-matrix"), 4, 1)
     assert shows(page, f"{MATTERS}.includes('Does ')", True)
 
