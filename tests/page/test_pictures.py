@@ -165,3 +165,27 @@ def test_a_thumbnail_of_a_video_has_every_frame(open_page, tmp_path):
         strong = np.argsort(-row, axis=None)[:6]
         assert (np.diff(darkness.ravel()[strong]) <= 0).all(), (layer, head)
         assert darkness.ravel()[strong[0]] > darkness.ravel()[strong[-1]]
+
+
+def test_shares_of_rounded_weights_are_those_of_a_whole_row(open_page, path):
+    shown = open_page(path).page
+
+    def read(text):
+        """Return a share, and half of its last digit."""
+        digits = text.split(" %")[0]
+        return float(digits) / 100, 0.5 * 10 ** (-2 - len(digits.partition(".")[2]))
+
+    for head in range(3):
+        for query in range(0, TOKENS, 5):
+            shown.evaluate(f"location.hash = '#head=L0H{head}&query={query}&stage=weights'")
+            assert shows(shown, "document.querySelector('#where').textContent", f"L0H{head}")
+            read_shares = {name: read(text) for name, text in shares(shown).items()}
+            total = sum(share for share, _ in read_shares.values())
+            assert total == pytest.approx(1, abs=sum(half for _, half in read_shares.values()))
+            beside = [read_shares["CLS"], read_shares["registers"]]
+            outside, half = read(shown.locator("[data-summary]").text_content().split(" · ")[-1])
+            assert outside == pytest.approx(
+                sum(share for share, _ in beside), abs=half + sum(half for _, half in beside)
+            )
+            exact = float(WEIGHTS[0, head, query, :2].sum())
+            assert outside == pytest.approx(exact, abs=half + 2e-3)

@@ -383,7 +383,9 @@ export class Head {
     if (at < 0 || at >= rows) return null;
     const roots = store.raw(rounded.weights) as Uint8Array;
     const start = (unit * rows + at) * columns;
-    return Float32Array.from(roots.subarray(start, start + columns), (root) => (root / 255) ** 2);
+    const row = Float32Array.from(roots.subarray(start, start + columns), (root) => root ** 2);
+    const whole = row.reduce((sum, share) => sum + share) / (1 - this.drained(query)); // of rounded numbers
+    return row.map((share) => share / whole || 0);
   }
 
   // The weight of a row on the learned sink of the head; 0 if it has none.

@@ -75,7 +75,7 @@ export function percent(share: number): string {
 
 interface CanvasProps {
   pixels: Pixels;
-  map: Map2;
+  map?: Map2; // none of a bare picture
   scale: Scale;
   size: number; // pixels of the longer side
   query: [number, number] | null;
@@ -92,7 +92,7 @@ export function PictureCanvas(props: CanvasProps) {
   const theme = currentTheme();
   const box = useRef<HTMLCanvasElement>(null);
   const drawn = useMemo(
-    () => (bare ? plain(pixels) : covered(pixels, map, scale, theme)),
+    () => (bare ? plain(pixels) : covered(pixels, map!, scale, theme)),
     [pixels, map, scale.high, scale.shape, theme, bare],
   );
   const factor = size / Math.max(pixels.width, pixels.height);
@@ -105,8 +105,8 @@ export function PictureCanvas(props: CanvasProps) {
     g.drawImage(drawn, 0, 0, width, height);
     const frame = (patch: [number, number] | null, thick: number) => {
       if (!patch) return;
-      const [x, y] = [(patch[1] * width) / map.columns, (patch[0] * height) / map.rows];
-      inked(g, theme, thick, () => g.strokeRect(x, y, width / map.columns, height / map.rows));
+      const [x, y] = [(patch[1] * width) / map!.columns, (patch[0] * height) / map!.rows];
+      inked(g, theme, thick, () => g.strokeRect(x, y, width / map!.columns, height / map!.rows));
     };
     frame(query, 2);
     frame(pointed, 1);
@@ -115,8 +115,8 @@ export function PictureCanvas(props: CanvasProps) {
     const seen = box.current!.getBoundingClientRect();
     const at = (share: number, count: number) => clamp(Math.floor(share * count), count);
     return [
-      at((event.clientY - seen.top) / seen.height, map.rows),
-      at((event.clientX - seen.left) / seen.width, map.columns),
+      at((event.clientY - seen.top) / seen.height, map!.rows),
+      at((event.clientX - seen.left) / seen.width, map!.columns),
     ];
   };
   return (
@@ -136,9 +136,9 @@ export function PictureCanvas(props: CanvasProps) {
         if (!step || !onChoose || event.ctrlKey || event.metaKey || event.altKey) return;
         event.preventDefault();
         event.stopPropagation();
-        const from = query ?? [Math.floor(map.rows / 2), Math.floor(map.columns / 2)];
+        const from = query ?? [Math.floor(map!.rows / 2), Math.floor(map!.columns / 2)];
         const to = (n: 0 | 1, count: number) => clamp(from[n] + (query ? step[n] : 0), count);
-        onChoose(to(0, map.rows), to(1, map.columns));
+        onChoose(to(0, map!.rows), to(1, map!.columns));
       }}
     />
   );
@@ -244,14 +244,6 @@ export function montage(head: Head, query: number): Map2 | null {
   };
 }
 
-function largestOf(map: Map2 | null): number {
-  let largest = 0;
-  if (map)
-    for (let r = 0; r < map.rows; r++)
-      for (let c = 0; c < map.columns; c++) if (map.at(r, c) > largest) largest = map.at(r, c);
-  return largest;
-}
-
 export const pictureScale = (scene: Scene, shape: Scale["shape"]): Scale => ({
   low: 0,
   high: scene.record.pictures!.high,
@@ -313,7 +305,8 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
   const { grids } = scene.record.pictures!;
   const scale = pictureScale(scene, place.shape);
   // Without sinks, the scale ends at the largest patch.
-  const largest = place.sinks || !head ? 0 : Math.max(...grids.map((_, n) => largestOf(mapOf(head, n, query))));
+  const row = place.sinks ? null : head?.wholeRow(query);
+  const largest = row && Math.max(...grids.flatMap(({ sources }) => sources.map((source) => row[source] ?? 0)));
   if (largest) scale.high = largest;
   const size = Math.max(160, Math.min(grids.length > 1 ? 260 : 720, room - FRAME));
   const beside = scene.record.pictures!.kinds.filter((_, n) => n >= grids.length);
@@ -368,9 +361,8 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
         })}
         <PictureCanvas
           pixels={pixelsOf(scene.store, grids[0]!.pixels)}
-          map={{ rows: 1, columns: 1, at: () => 0 }}
           scale={scale}
-          size={Math.min(120, size)}
+          size={120}
           query={null}
           pointed={null}
           label={palette.original}
