@@ -77,6 +77,17 @@ def test_one_row_is_a_list_of_keys_with_both_weights_and_their_difference(capsys
             assert said == pytest.approx(value, abs=0.00005)
 
 
+@pytest.mark.parametrize("mask", ["causal", "bidirectional"])
+def test_weight_on_later_tokens_is_a_column_where_a_side_has_any(capsys, mask):
+    asked = [TEXT, "The bank by the road", *STACK, "--mask", mask]
+    heads = json.loads(run(capsys, *asked, "--json")[1])["changes"][0]["heads"]
+    ahead = any(value for head in heads for side in head["future"] for value in side)
+    assert ahead == (mask == "bidirectional")
+    out = run(capsys, *asked)[1]
+    assert bool(re.search(r"^query .* future ", out, re.MULTILINE)) == ahead
+    assert ("future: weight on later tokens" in " ".join(out.split())) == ahead
+
+
 def test_a_long_row_lists_the_keys_whose_weight_changes_most(capsys):
     args = [
         " ".join(f"w{i % 13}" for i in range(90)),

@@ -65,10 +65,11 @@ _VISIBLE = 0.005  # share of a row's weight that is not printed as 0.00
 _EXACT = 4  # digits of the strongest heads' values if two would not tell them apart
 _NUMBERED = ("layer", "head")  # axes whose sides are labelled by a number, which alone says little
 _SAID_BY_SIDES = (*_NUMBERED, "hide")  # axes that the labels of the sides name
+_FUTURE = "future: weight on later tokens"
 _LEGEND = (
     "moved: share of the weight that moved (total variation)",
     "JS: Jensen–Shannon divergence in bits",
-    "future: weight on later tokens",
+    _FUTURE,
     "entropy: in bits",
 )
 
@@ -140,9 +141,10 @@ def present_comparison(
             for head in printed
             if head.partial is None and head.mass is None and _is_visible(head)
         ]
-        yield Facts(
-            [("legend", Text([ours(meaning) for meaning in _LEGEND], " · "))] if moves else []
-        )
+        legend = list(_LEGEND)
+        if not any(map(_reads_ahead, moves)):
+            legend.remove(_FUTURE)
+        yield Facts([("legend", Text([ours(meaning) for meaning in legend], " · "))] * bool(moves))
         if any(len(head.queries) > 1 for head in heads):
             more += ["--query WORD"]
     yield from more_options([*more, "--json (every digit)"], settings)
@@ -600,7 +602,8 @@ class _ShownHead:
             return
         yield paragraph(ours("what moved in each row", "bold"))
         titles = _TITLES if head.partial is None else _PARTIAL_TITLES
-        yield _table(titles, [self._move(n, len(titles)) for n in range(len(head.queries))])
+        moves = [self._move(n, len(titles)) for n in range(len(head.queries))]
+        yield _table(titles, moves, without=() if _reads_ahead(head) else ("future",))
         rows = [
             row
             for n in range(len(head.queries))
@@ -858,13 +861,21 @@ _PARTIAL_TITLES = ("query", "outside", "future", "entropy")
 _WORDS = ("gains most", "loses most")
 
 
-def _table(titles: Sequence[str], rows: Sequence[Sequence[Spans]]) -> Table:
+def _table(
+    titles: Sequence[str], rows: Sequence[Sequence[Spans]], without: Collection[str]
+) -> Table:
     labels, *cells = zip(*rows, strict=True)
     columns = [
         Column(title, column, left=title in _WORDS)
         for title, column in zip(titles[1:], cells, strict=True)
+        if title not in without
     ]
     return Table("query", columns, labels=labels, indent=0)
+
+
+def _reads_ahead(head: HeadChange) -> bool:
+    """Return whether a side has weight on later tokens; under causal masks none has."""
+    return bool(np.nansum(head.future) > 0)
 
 
 def _is_visible(head: HeadChange) -> bool:
