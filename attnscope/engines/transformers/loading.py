@@ -208,6 +208,8 @@ def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) ->
             vocab_size, d_model = _table(model, where)
     else:
         vocab_size, d_model = _table(model, where)
+        # ALBERT and ELECTRA project narrower embeddings.
+        d_model = int(getattr(model.config, "hidden_size", None) or d_model)
         tokens = probe_tokens(model, vocab_size)
         try:
             parts = probe(model, tokens, where)

@@ -6,6 +6,7 @@ import torch
 import transformers as hf
 
 from attnscope.checkpoints.families import FAMILIES
+from attnscope.cli import main
 from attnscope.findings.heads import STAGES, HeadReport
 from tests.helpers.architectures import ONE_PART, TWO_PARTS, WORDS
 from tests.helpers.transformers_runs import SOURCE, run
@@ -64,6 +65,12 @@ def test_weights_equal_eager_transformers(folders, name):
     for text in report.texts:
         for head in text.heads:
             check_laws(head)
+
+
+@pytest.mark.parametrize("name", ["albert", "electra", "mobilebert"])
+def test_a_layer_is_as_wide_as_its_states_where_embeddings_are_narrower(folders, name, capsys):
+    assert main(["info", "--model", str(folders(name))]) == 0
+    assert "2, 32 wide" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])
