@@ -173,12 +173,28 @@ def tokenize(
     check_tokens(source, tokens, where, truncate=truncate)
     if c.max_positions is not None and len(tokens) > c.max_positions:
         warnings.append(f"truncated from {len(tokens)} to {c.max_positions} tokens")
-        # Special tokens still end the text.
-        closing = min(count_closing(tokens), c.max_positions)
-        tokens = tokens[: c.max_positions - closing] + tokens[len(tokens) - closing :]
+        tokens = _shortened(tokens, c.max_positions)
     if all([token.special for token in tokens]):
         warnings.append("the text has only special tokens")
     return tokens, warnings
+
+
+def _shortened(tokens: list[Token], size: int) -> list[Token]:
+    """Cut a text, or of a pair the longer one, at its end, as `truncation=True` of transformers; special tokens stay."""
+    lengths = [0, 0]
+    for token in tokens:
+        lengths[token.segment] += not _closes(token)
+    room = size - (len(tokens) - sum(lengths))
+    shorter = lengths.index(min(lengths))
+    lengths[shorter] = min(lengths[shorter], room // 2)
+    lengths[1 - shorter] = room - lengths[shorter]
+    kept = []
+    for token in tokens:
+        if not _closes(token):
+            lengths[token.segment] -= 1
+        if _closes(token) or lengths[token.segment] >= 0:
+            kept.append(token)
+    return kept[:size]
 
 
 def check_tokens(

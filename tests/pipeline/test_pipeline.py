@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.model_config import ModelConfig
@@ -305,6 +306,25 @@ def test_other_dtypes_keep_softmax_in_float32(minilm, dtype):
 def test_selections_that_do_not_fit_are_refused(options, said):
     with pytest.raises(UsageError, match=re.escape(said)):
         run(**options)
+
+
+@pytest.mark.parametrize(
+    "lengths", [(600, 2), (2, 600), (300, 400), (400, 300), (400, 400), (255, 400), (509, 1)]
+)
+def test_the_longer_text_of_a_pair_is_cut_as_tokenizers_does(minilm, lengths):
+    first, second = "bank " * lengths[0], "river " * lengths[1]
+    tokenizer = Tokenizer.from_file(str(minilm / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(512, strategy="longest_first")
+    expected = tokenizer.encode(first, second)
+    report = run(
+        first, pair=second, model=str(minilm), truncate=True, window=4, layer="0", head="0"
+    )
+    tokens = report.texts[0].tokens
+    assert [token.id for token in tokens] == expected.ids
+    assert [token.type_id for token in tokens] == expected.type_ids
+    note = f"truncated from {sum(lengths) + 3} to 512 tokens"
+    assert (note in report.provenance.notes) == (sum(lengths) + 3 > 512)
 
 
 def test_a_text_longer_than_the_positions_is_refused_or_cut_and_said(minilm):
