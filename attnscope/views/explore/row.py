@@ -53,10 +53,10 @@ _STATISTICS = {
     "self": "itself {}",
     "first": "first {}",
     "special": "special {}",
-    "other": "others with punctuation {}",
-    "punctuation": "punctuation {}",
     "sink": "sink {}",
-    "distance": "distance {}",
+    "other": "rest with punctuation {}",
+    "punctuation": "punctuation {}",
+    "distance": "{} tokens away",
 }
 # Weight below which a source is not listed by itself.
 _LITTLE = 5e-4
