@@ -146,6 +146,13 @@ def test_documents_without_an_end_hide_nothing_and_say_so(llama, tmp_path, capsy
     assert attnscope.inspect(input_ids=IDS, model=llama).data.mask.hides is None
 
 
+def test_what_a_mask_hides_beside_hidden_tokens_is_said_of_it_alone(capsys):
+    one = header(capsys, "run", "river", "--mask", "window:99")
+    assert "bidirectional hides nothing here that the model's own mask shows" in one
+    hidden = header(capsys, "run", "river", "--mask", "causal", "--hide", "0")
+    assert "bidirectional causal alone hides nothing here that the model's own mask" in hidden
+
+
 def test_positions_that_restart_show_both_readings(llama, tmp_path, capsys):
     """The mask shown, whether transformers reads across documents, and the mask that keeps them apart."""
     ids, row = tmp_path / "ids.json", {"input_ids": IDS, "position_ids": [0, 1, 2, 0, 1, 2]}

@@ -219,7 +219,8 @@ def effect_of_mask(mask: MaskUse) -> Spans:
             own_note
         )
     if mask.hides is False:
-        return ours("hides nothing here that the model's own mask shows", "warning")
+        alone = "" if mask.hidden is None else f"{mask.used} alone "
+        return untrusted(f"{alone}hides nothing here that the model's own mask shows", "warning")
     return ()
 
 
