@@ -11,6 +11,7 @@ import torch
 import transformers
 
 import attnscope
+from attnscope.cli import main
 
 Tiny = Callable[[str], Path]
 
@@ -87,3 +88,20 @@ def test_a_later_window_is_read_where_a_second_names_it(tiny: Tiny, tmp_path: Pa
     alone = shown(tiny("whisper"), tmp_path / "window.wav", part="encoder", query="1.5s")
     assert later.texts[0].tokens[0].text == "6.00s"
     np.testing.assert_allclose(later.weights, alone.weights, atol=1e-6)
+
+
+def test_frames_of_a_short_sound_read_padding_which_the_screen_and_the_page_allow_for(
+    tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sound = tmp_path / "short.wav"
+    soundfile.write(sound, np.random.default_rng(0).normal(size=1600) * 0.1, 16_000)
+    for name, options in (("qwen2_audio", []), ("whisper", ["--part", "encoder"])):
+        command = ["run", "--audio", str(sound), "--model", str(tiny(name)), *options]
+        weights = shown(tiny(name), sound, **({"part": "encoder"} if options else {})).weights
+        assert weights.sum(-1).max() < 0.9
+        capsys.readouterr()
+        assert main(command) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "each row sums to 1 with the padding" in said
+        assert "are cut" not in said
+        assert main([*command, "-o", str(tmp_path / f"{name}.html"), "--quiet"]) == 0

@@ -94,7 +94,9 @@ def loud_places(samples: "Floats") -> "np.ndarray[Any, np.dtype[np.bool_]]":
     loud = level > max(
         _SILENT * level.max(), min(_NOISE * np.quantile(level, 0.1), level.max() / 10)
     )
-    return np.convolve(loud, np.ones(_STEADY), "same") > _STEADY / 2
+    middle = _STEADY // 2
+    # not "same", which is as long as the longer of both
+    return np.convolve(loud, np.ones(_STEADY))[middle : middle + count] > _STEADY / 2
 
 
 def _letters(texts: Sequence[str]) -> "np.ndarray[Any, Any]":

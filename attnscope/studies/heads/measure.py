@@ -82,15 +82,17 @@ class Sums:
         np.add.at(total, np.array(sequences) % len(total), numbers)
 
     def add_offsets(self, layer: int, texts: Sequence[int], recorder: WordRecorder) -> None:
-        """Add values by offset; a short text has fewer offsets."""
+        """Add values by offset; a short text has fewer offsets, and one with padding more, which no row reads."""
         reach = recorder.reach or 0
+        shared = min(reach, self._reach)
         width = self.arrays["offset_sums"].shape[-1]
         for name, values in (
             ("offset_sums", recorder.sums),
             ("offset_cells", recorder.cells[:, None]),
         ):
             wide = values.new_zeros(*values.shape[:-1], width)
-            wide[..., self._reach - reach : self._reach + reach + 1] = values[..., :-1]
+            near = values[..., reach - shared : reach + shared + 1]
+            wide[..., self._reach - shared : self._reach + shared + 1] = near
             wide[..., -1] = values[..., -1]
             self.add(name, layer, texts, wide)
 

@@ -48,7 +48,7 @@ def weight_map(
     """Return the map of a text; `of` names its numbers, of which a sink has a part."""
     queries = token_axis("query", text.tokens, pooled.queries[:-1])
     keys = token_axis(source_kind(text), text.sources, pooled.keys[:-1])
-    sums = row_sum(pooled.weights, has_sink=has_sink)
+    sums = row_sum(pooled.weights, has_sink=has_sink, is_heard=text.sound is not None)
     return WeightMap(pooled.queries, pooled.keys, pooled.weights, queries, keys, sums, of)
 
 

@@ -37,7 +37,9 @@ def head_map(text: TextReport, pooled: Pooled, sound: Sound) -> SoundMap:
     of_rows = "queries"
     if pooled.queries[-1] > len(rows.positions):
         of_rows = "runs of queries"
-    sums = "each row sums to 1 with the padding" if text.context else row_sum(pooled.weights)
+    sums = "each row sums to 1 with the padding"
+    if not text.context:
+        sums = row_sum(pooled.weights, is_heard=True)
     meaning = f"of {of_rows}, on seconds; {sums}"
     return SoundMap("weights", meaning, rows, pooled.weights, seconds, levels.tolist())
 

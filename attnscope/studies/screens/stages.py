@@ -65,14 +65,22 @@ def weight_digits(weights: Matrix, precision: int, settings: DisplaySettings) ->
     return digits
 
 
-def row_sum(weights: Matrix, total: str = "1", *, has_sink: bool = False) -> str:
-    """State what rows of weights sum to; those without an allowed key are NaN, and a sink has a part of each."""
+def row_sum(
+    weights: Matrix, total: str = "1", *, has_sink: bool = False, is_heard: bool = False
+) -> str:
+    """State what rows of weights sum to; those without an allowed key are NaN, and a sink has a part of each.
+
+    Args:
+        is_heard: Whether the keys are frames of a sound, behind which models may read padding.
+    """
     if weights.size and np.isnan(weights).all():
         return "no row has weights"
     if has_sink:
         return f"each row with its sink sums to {total}"
     sums = weights.astype(np.float64).sum(1)
     if (np.abs(sums - 1) > ROUNDING).any():
+        if is_heard:
+            return f"each row sums to {total} with the padding"
         return f"each row sums to {total}, less where all keys of a head are cut"
     return f"each row sums to {total}"
 
@@ -146,7 +154,8 @@ def _arithmetic(
         of += ", in %"
     if len(head.fully_masked) == len(text.queries):
         return f"{mean}{of}{masked}"
-    sums = row_sum(whole, "100 %" if settings.percent else "1", has_sink=has_sink)
+    total = "100 %" if settings.percent else "1"
+    sums = row_sum(whole, total, has_sink=has_sink, is_heard=text.sound is not None)
     return f"{mean}{of}; {sums}{scope}{masked}"
 
 
