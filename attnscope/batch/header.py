@@ -169,7 +169,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _OPTIONS = (
     "settings.layer", "settings.head", "settings.query", "settings.key", "settings.top", "settings.by", "settings.pool",
-    "settings.target", "settings.patch_from", "settings.column", "settings.skip", "settings.limit",
+    "settings.patch_from", "settings.column", "settings.skip", "settings.limit",
     "provenance.engine", "provenance.dtype", "provenance.device",
     "provenance.part", "provenance.tokenizer",
 )  # fmt: skip
@@ -231,6 +231,7 @@ def _typed(header: Header, flat: dict[str, Any]) -> dict[str, Value]:
         **{name.partition(".")[2]: flat.get(name) for name in _OPTIONS},
         "keep": "brief" if settings.digits is not None else parts or None,
         "stages": settings.stages or None,
+        "target": settings.target or None,
         "shard": None if settings.shard == (1, 1) else "{}/{}".format(*settings.shard),
         "input_format": header.input.format,
         "hide": mask.hidden,

@@ -227,6 +227,7 @@ def _report(summary: "Summary", request: "DumpRequest") -> None:
     if str(output) != "-":
         there = escape_control(shown(output))
     if done == summary.records and not (summary.computed or summary.stopped):
-        print_notice("note", f"{there} is already complete ({describe_counts(summary.counts)})")
+        already = "already " * bool(done)
+        print_notice("note", f"{there} is {already}complete ({describe_counts(summary.counts)})")
         return
     print_notice("wrote", f"{there} ({describe_counts(summary.counts)}{before}{summary.speed})")

@@ -204,6 +204,19 @@ def test_a_matrix_masks_texts_of_its_size_and_is_that_of_the_whole_dump(texts, c
     assert (texts / "dump.jsonl").read_bytes() == before
 
 
+def test_a_dump_without_a_target_is_said_to_have_none(texts, capsys):
+    options = ["batch", "texts.txt", "-o", "dump.jsonl", "--keep", "effects", "--quiet"]
+    (texts / "texts.txt").write_text("the [MASK] by the river\n")
+    assert main(options) == 0
+    assert main([*options, "--target", "river"]) == 1
+    assert "was started without --target, now it is --target river;" in capsys.readouterr().err
+
+
+def test_a_dump_of_no_texts_was_not_there_already(texts, capsys):
+    assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--skip", "9", *CONFIG]) == 0
+    assert capsys.readouterr().err == "attnscope: note: dump.jsonl is complete (no records)\n"
+
+
 def test_the_machine_is_that_of_run(texts, capsys):
     assert (
         main(
