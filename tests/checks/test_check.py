@@ -150,6 +150,13 @@ def test_several_texts_are_compared_with_eager_attention_each(folders):
             assert heads in [other.differences[number].by_head[layer] for other in alone]
 
 
+def test_a_text_that_is_cut_is_said_to_be(folders):
+    report = checked(folders("gpt2"), text="bank " * 60, truncate=True)
+    said = "truncated from 61 to 48 tokens"
+    assert report.provenance.notes == [said]
+    assert said in as_text(present(report), 200)
+
+
 def test_what_has_no_meaning_is_skipped_and_says_why(folders):
     bert, gemma2 = verdicts(checked(folders("bert"))), verdicts(checked(folders("gemma2")))
     assert bert["a prefix does not see what follows"] == "skipped"

@@ -27,7 +27,7 @@ from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import ALL
 from attnscope.run.plan import make_plan
-from attnscope.run.session import Session, media_inputs, provenance
+from attnscope.run.session import Session, media_inputs, provenance, warnings_of
 from attnscope.run.text_plan import TextPlan
 from attnscope.studies.check.laws import (
     laws,
@@ -163,7 +163,8 @@ def check(
         texts.append(CheckedText(text, None, text_plan.tokens, None, fully_masked))
         results.append([replace(result, text=text_index) for result in checks])
         differing.append(gaps)
-    model_provenance = provenance(source, run, device)
+    warnings = [] if built_in else warnings_of(plan.text_plans)
+    model_provenance = provenance(source, run, device, warnings=warnings)
     if any(difference.reference == _EAGER for gaps in differing for difference in gaps):
         versions = {**model_provenance.versions, "transformers": version("transformers")}
         model_provenance = replace(model_provenance, versions=versions)
