@@ -30,6 +30,8 @@ from attnscope.request.media import MediaText, Speech
 from attnscope.request.run_config import TextInput
 
 SOUNDS = "input_features", "input_values"
+# Towers from which their whole model hides the padding after a sound.
+_HIDING_PADDING = ("qwen2_audio_encoder",)
 WINDOW = 30.0  # seconds that are read at a time
 _PROBED = 16_000  # samples of a sound that is small: a second, for nearly every model
 # a model that repeats itself is stopped here, as the authors of Moonshine advise
@@ -45,6 +47,16 @@ class FrameLayout:
     stride: int  # values on the axis of time that a token is further than the one before
     bands: int = 1  # tokens of each frame, one for every band of frequencies
     before: tuple[str, ...] = ()  # names of the model's own tokens, before the frames
+
+
+def _without_padding(n_tokens: int, n_features: int) -> np.ndarray:
+    """Return the mask that Qwen2-Audio adds to the scores of its tower, (1, 1, Q, K): −inf on tokens of padding.
+
+    `n_features`: values on the axis of time that are of the sound; the tower makes a token of two.
+    """
+    mask = np.zeros((1, 1, n_tokens, n_tokens), np.float32)
+    mask[..., (n_features - 1) // 2 + 1 :] = -np.inf
+    return mask
 
 
 def probe_sound(model: Any) -> dict[str, Tensor]:
@@ -233,11 +245,13 @@ class SoundReader:
             sound = struct_with(sound, levels=np.concatenate([sound.levels, padding]))
         frames = tuple(self._frame_tokens(sound))
         hidden = n_tokens - len(frames)
+        hides_padding = hidden > 0 and self.model.config.model_type in _HIDING_PADDING
         if hidden:
-            silence = hidden * sound.frame
-            notes.append(
-                f"the model also hears {silence:.2f} s of padding after the sound, whose columns are left out"
-            )
+            padding_note = f"{hidden * sound.frame:.2f} s of padding after the sound"
+            if hides_padding:
+                notes.append(f"{padding_note} are hidden from every frame, as in the whole model")
+            else:
+                notes.append(f"the model also hears {padding_note}, whose columns are left out")
         end = None
         if start + longest < file.seconds - hop / rate:
             end = start + longest
@@ -245,6 +259,10 @@ class SoundReader:
             statement = f"seconds {start:.2f}–{end:.2f} of {file.seconds:.2f} are shown"
             notes.append(Hint.OTHER_SECONDS.after(statement, f"{end:.0f}"))
         inputs = {self.model.main_input_name: features}
+        if hides_padding:
+            inputs["attention_mask"] = _without_padding(
+                n_tokens, ceil(len(samples) / self._hop(extractor))
+            )
         if not self.writes:
             media_text = MediaText(
                 file.path.name, frames, inputs, (), tuple(notes), tuple(warnings), sound=sound
