@@ -72,7 +72,7 @@ def write_dump(
     ):
         texts = (item.text for item in reader.items() if item.text is not None)
         session = session or Session(texts)
-        run = replace(run, texts=_first_picture(reader))
+        run = replace(run, texts=_first_medium(reader))
         source = session.source(run)
         if order.settings.runs_again:
             source.require_model(
@@ -127,8 +127,8 @@ def write_dump(
         return summary
 
 
-def _first_picture(reader: InputReader) -> tuple[TextInput, ...]:
-    """Return the first record of an input if it is a picture alone, which opens the half of a model that sees."""
+def _first_medium(reader: InputReader) -> tuple[TextInput, ...]:
+    """Return the first record of an input if it is a picture or sound alone, which opens the half that takes it."""
     first = next(iter(reader.items()), None)
     if (
         first is None
@@ -141,9 +141,7 @@ def _first_picture(reader: InputReader) -> tuple[TextInput, ...]:
         media = media_of(first.fields)
     except AttnscopeError:  # its record says what is wrong
         return ()
-    if media and media[0].kind == "image":
-        return (TextInput("", media=media),)
-    return ()
+    return (TextInput("", media=media),) if media else ()
 
 
 def _rewritten(

@@ -9,7 +9,7 @@ import msgspec
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.reading import parse_json
 from attnscope.batch.header import Settings
-from attnscope.batch.items import PICTURE, Item, media_of
+from attnscope.batch.items import PICTURE, SOUND, Item, media_of
 from attnscope.batch.records import Record
 from attnscope.batch.windows import TextSize, count_values, record_of
 from attnscope.checkpoints.source import ModelSource
@@ -150,7 +150,8 @@ class TextPreparer:
         assert item.text is not None
         if not item.text.text.strip():
             why = "the text is blank" if item.text.text else "the text is empty"
-            if self._source.read_media is None and item.fields.get(PICTURE) is not None:
+            named = item.fields.get(PICTURE) or item.fields.get(SOUND)
+            if self._source.read_media is None and named is not None:
                 why += (
                     ", and a dump opens the half of this model that reads texts, or it has no other"
                 )

@@ -102,6 +102,21 @@ def test_dumps_take_sounds_of_records(
         np.testing.assert_allclose(dumped, expected.heads.stages["weights"], atol=1e-5)
 
 
+def test_a_dump_of_sounds_opens_the_half_of_a_model_that_hears(
+    tiny: Tiny, sound: Path, tmp_path: Path
+) -> None:
+    model = tiny("qwen2_audio")
+    (tmp_path / "in.jsonl").write_text(json.dumps({"audio": str(sound)}))
+    attnscope.write_dump(
+        tmp_path / "in.jsonl", model=model, output=tmp_path / "out.jsonl", stages="weights"
+    )
+    (record,) = attnscope.read_dump(tmp_path / "out.jsonl")
+    shown = attnscope.inspect(
+        None, audio=sound, model=model, layer="all", head="all", stages="weights"
+    ).data.texts[0]
+    np.testing.assert_allclose(record.stages["weights"], shown.heads.stages["weights"], atol=1e-6)
+
+
 def test_the_command_of_a_page_names_the_sound(tiny: Tiny, sound: Path, tmp_path: Path) -> None:
     def command(text: str | None, path: Path, **options: Any) -> str | None:
         report = attnscope.inspect(
