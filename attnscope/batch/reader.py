@@ -202,9 +202,10 @@ class InputReader:
                 continue
             if item.id in seen:
                 message = f"duplicate id {item.id!r}, first used on line {seen[item.id]}"
-                raise AttnscopeError(
-                    message, where=f"{self.name}:{item.line}", hint="make every id unique"
-                )
+                hint = "make every id unique"
+                if item.id in (item.line, seen[item.id]):
+                    hint += "; that of a record without one is the number of its line"
+                raise AttnscopeError(message, where=f"{self.name}:{item.line}", hint=hint)
             seen[item.id] = item.line
 
     def __enter__(self) -> "InputReader":

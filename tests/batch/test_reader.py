@@ -291,6 +291,12 @@ def test_a_row_without_text_keeps_its_id(tmp_path):
     ]
 
 
+def test_an_id_that_is_the_number_of_a_line_without_one_is_explained(tmp_path):
+    content = '{"text":"a"}\n{"text":"b","id":1}\n'
+    with pytest.raises(AttnscopeError, match="a record without one is the number of its line"):
+        read(write(tmp_path, "a.jsonl", content))
+
+
 @pytest.mark.parametrize("ids", ['"x"', "7"])
 def test_an_id_that_occurs_twice_is_refused(tmp_path, ids):
     content = f'{{"text":"a","id":{ids}}}\n{{"text":"b","id":"y"}}\n{{"text":"c","id":{ids}}}\n'

@@ -133,17 +133,17 @@ def test_whatever_sounds_like_attention_is_refused() -> None:
         (
             "llama",
             {"mask_token_id": 3},
-            "it may change attention, so attnscope refuses to ignore it: its name contains ",
+            "it may change attention, so it is not ignored unasked: its name contains ",
         ),
         (
             "llama",
             {"x y": 1},
-            "it may change attention, so attnscope refuses to ignore it; ignore_key=",
+            "it may change attention, so it is not ignored unasked; ignore_key=",
         ),
         (
             "llama",
             {"x" * 101: 1},
-            "it may change attention, so attnscope refuses to ignore it; ignore_key=",
+            "it may change attention, so it is not ignored unasked; ignore_key=",
         ),
         ("gpt2", {"nEmbd": 5}, "did you mean 'n_embd'?; ignore_key=NAME ignores a key"),
         (

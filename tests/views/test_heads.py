@@ -747,6 +747,14 @@ def test_the_answer_names_several_tokens_and_heads_that_tie():
     assert "\nentropy is largest in L1H1: 1.00\n" in shown
 
 
+def test_a_head_without_any_is_not_among_the_strongest():
+    values = np.zeros((2, 2), dtype=np.float32)
+    values[0, 1] = 0.5
+    found = replace(measured(), values=values)
+    listed = re.search(r"strongest  (.*)", draw(found, 80))
+    assert listed is not None and listed[1].split() == ["L0H1", "0.50"]
+
+
 def test_a_screen_names_the_strongest_heads_before_it_draws_all(tmp_path):
     """Thirty layers filled a terminal, and the answer stood below them; a figure begins with its picture."""
     found = measured()

@@ -81,9 +81,9 @@ def refusal(name: str, value: Any, family: Family, families: Collection[Family])
         )
     word = next((word for word in ATTENTION_WORDS if word in name.lower()), None)
     if word is not None and not dropout:
-        return f"it may change attention, so attnscope refuses to ignore it: its name contains '{word}'"
+        return f"it may change attention, so it is not ignored unasked: its name contains '{word}'"
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
-        return "it may change attention, so attnscope refuses to ignore it"
+        return "it may change attention, so it is not ignored unasked"
     return None
 
 

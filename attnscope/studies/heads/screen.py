@@ -623,9 +623,10 @@ def head_numbers(
 def strongest(
     values: Matrix, errors: Matrix | None, listing: Listing, settings: DisplaySettings
 ) -> Facts:
-    """List the heads with the largest values."""
+    """List the heads with the largest values; of values that are all 0, those that come first."""
     digits = digits_for(values, max(2, settings.precision)).decimals
     heads = listing.heads(values, _STRONGEST)
+    heads = [head for head in heads if values[head]] or heads
     items = [
         f"L{layer}H{head} {spell_value(values, errors, layer, head, digits)}"
         for layer, head in heads
