@@ -30,7 +30,7 @@ PICTURES = {
     "which-head.svg": (f"attnscope run {IT} --query it --key animal {SMOLLM}", 34),
     "document.svg": (
         f'head -n 4 docs/prompts/rag.txt | attnscope ablate - {DOCUMENTS} --each span --answer " The keeper" {SMOLLM}',
-        23,
+        24,
     ),
     "pack.svg": ("attnscope doctor --model my-llama --batch pack.json", 17),
     "heads.svg": ("attnscope heads --model all-MiniLM-L6-v2 --only map", None),
