@@ -90,10 +90,12 @@ def page(findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
     if (made_by := settings.made_by) is not None:
         line = PageCommand(made_by.spell(), made_by.elsewhere)
         parts = with_command(parts, line, walked=made_by.name in ("run", "compare"))
-    yield from as_html(parts, _title_of(findings))
+    kind = kind_of(findings)
+    command = kind.typed or kind.name if made_by is None else made_by.name
+    yield from as_html(parts, _title_of(findings, command))
 
 
-def _title_of(findings: Any) -> str:
+def _title_of(findings: Any, command: str) -> str:
     text = _first_text(findings)
     if text is None:
         provenance = getattr(findings, "provenance", None)
@@ -101,7 +103,6 @@ def _title_of(findings: Any) -> str:
     text = " ".join(text.split())
     if len(text) > _LONGEST_TITLE:
         text = text[:_LONGEST_TITLE].rsplit(" ", 1)[0] + "…"
-    command = kind_of(findings).typed or kind_of(findings).name
     if text:
         return f"{escape_control(text)} · attnscope {command}"
     return f"attnscope {command}"

@@ -9,6 +9,7 @@ from transformers.models.xlstm.modeling_xlstm import mlstm_recurrent_sequence_na
 import attnscope
 from attnscope.cli import main
 from tests.helpers import hybrids
+from tests.page.reading import read_page, text_in
 
 TEXT = "the bank by the river was old"
 
@@ -195,3 +196,10 @@ def test_an_explained_row_keeps_the_largest_keys_and_those_in_detail(folders, ca
     more = screen.splitlines()[-1]
     assert "--head all" not in more  # which explain refuses
     assert "--key WORD" in more
+
+
+def test_a_page_of_explain_is_titled_as_one(folders, tmp_path):
+    page = tmp_path / "page.html"
+    asked = ["explain", TEXT, "--model", folders("recurrent_gemma"), "--layer", "0", "--head", "2"]
+    assert main([*asked, "--query", "was", "-o", str(page), "--quiet"]) == 0
+    assert text_in(read_page(page).header["heading"]).endswith(" · attnscope explain")
