@@ -58,9 +58,9 @@ def test_from_python_and_as_a_table(gpt2, tmp_path, capsys):
     of_text = {row["span"]: float(row["loss_renormalised"]) for row in rows}
     of_text.pop("(first)")
     needed = max(of_text, key=lambda name: of_text[name])
-    said = f"the answer needs {needed} most: it loses {of_text[needed]:.3f} bits without it"
+    said = f"the answer loses most without {needed}: {of_text[needed]:.3f} bits"
     if of_text[needed] <= 0:
-        said = "none makes the answer less probable by its absence"
+        said = "the answer needs none: without any one of them, it is at least as probable"
     assert f"Of the text's spans, {said}." in " ".join(out.split())
     assert "note (first): the first token; (rest): tokens of no other span." in " ".join(
         out.split()

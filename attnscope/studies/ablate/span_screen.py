@@ -92,15 +92,16 @@ def _largest(survey: EffectSurvey, settings: DisplaySettings) -> ViewPart:
     of_text = [n for n in order if kinds[survey.span_numbers[n]] in ("text", "pair", "rest")]
     strongest, *_ = of_text or order
     effect = float(effects.effect[strongest])
-    whose = "Of the text's spans, " if of_text else ""
+    whose = "Of the text's spans, " if of_text else "Of the spans, "
     name = Span(survey.span_names[strongest], "bold", "untrusted")
     if effects.loss is None:
         size = verdict_text(effect, effects.ranked_by)
         return paragraph((Span(whose), name, Span(f" has the largest effect: {size}.")))
     if effect <= 0:
-        return paragraph(ours(f"{whose}none makes the answer less probable by its absence."))
-    lost = f" most: it loses {sized(effect, settings.precision)} bits without it."
-    return paragraph((Span(f"{whose}the answer needs "), name, Span(lost)))
+        none = "the answer needs none: without any one of them, it is at least as probable."
+        return paragraph(ours(f"{whose}{none}"))
+    lost = f": {sized(effect, settings.precision)} bits."
+    return paragraph((Span(f"{whose}the answer loses most without "), name, Span(lost)))
 
 
 def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) -> Table:

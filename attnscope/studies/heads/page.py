@@ -185,8 +185,7 @@ def present_measured_page(
     name = measured.measure if measured.contrast is None else "difference"
     numbers = [HeadNumber(name, measured.meaning, measured.values)]
     text = measured.texts[0]
-    query, key = None, None
+    heads = HeadsOfPage(name, numbers)
     if text.keys and text.queries:
-        query, key = text.queries[0], text.keys[0]
-    heads = HeadsOfPage(name, numbers, queries=[query], key=key)
+        heads = replace(heads, queries=text.queries[:1], key=text.keys[0])
     yield from with_walk(present_measured(measured, settings), settings.every_head, heads)
